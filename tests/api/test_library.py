@@ -19,7 +19,8 @@ from dataclasses import FrozenInstanceError, fields
 from importlib.metadata import version
 from inspect import Parameter, getsource, isclass, isfunction, signature
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 
@@ -140,55 +141,44 @@ def source_of(name: str) -> str:
     return ast.get_source_segment(text, classes[name]) or ""
 
 
-class Results(NamedTuple):
-    planned: sframegen.Summary
-    added: sframegen.Summary
-    unchanged: sframegen.Summary
-    checked: sframegen.CheckReport
-    converted: sframegen.VersionChange
-    removed: sframegen.SectionRemoval
-    restored: sframegen.SectionRemoval
-    merged: sframegen.Merged
-
-
 @pytest.fixture
-def results(compile_c: Compiler, tmp_path: Path) -> Results:
+def results(compile_c: Compiler, tmp_path: Path) -> SimpleNamespace:
     program, made = compile_c("int main(void) { return 0; }", "-O2", "-g"), compile_c("int f(void) { return 1; }", "-c", name="f.o")
     out, objects = tmp_path / "out", [tmp_path / "f.o"]
     shutil.copy(made, objects[0])
     sframegen.add_section(objects[0])
     planned = sframegen.add_section(program, output=out, dry_run=True)
     added = sframegen.add_section(program, output=out)
-    return Results(
-        planned,
-        added,
-        sframegen.add_section(out),
-        sframegen.check(out),
-        sframegen.convert(out, 2, output=tmp_path / "v2"),
-        sframegen.remove(objects[0], dry_run=True, output=tmp_path / "never"),
-        sframegen.remove(out),
-        sframegen.merge(objects, tmp_path / "merged.o"),
+    return SimpleNamespace(
+        planned=planned,
+        added=added,
+        unchanged=sframegen.add_section(out),
+        checked=sframegen.check(out),
+        converted=sframegen.convert(out, 2, output=tmp_path / "v2"),
+        removed=sframegen.remove(objects[0], dry_run=True, output=tmp_path / "never"),
+        restored=sframegen.remove(out),
+        merged=sframegen.merge(objects, tmp_path / "merged.o"),
     )
 
 
-def test_outcomes(results: Results, tmp_path: Path) -> None:
+def test_outcomes(results: SimpleNamespace, tmp_path: Path) -> None:
     outcomes = [result.outcome for result in (results.planned, results.added, results.unchanged)]
     assert outcomes == [sframegen.Outcome.ADDED, sframegen.Outcome.ADDED, sframegen.Outcome.UNCHANGED]
     again = sframegen.add_section(tmp_path / "f.o")
     assert (again.outcome, again.note) == (sframegen.Outcome.UNCHANGED, "nothing to add")
 
 
-def test_results_are_values(results: Results) -> None:
-    for result in results:
+def test_results_are_values(results: SimpleNamespace) -> None:
+    for result in vars(results).values():
         with pytest.raises(FrozenInstanceError):
-            result.file = "another"  # type: ignore[misc]
+            result.file = "another"
         assert not [name for name, value in vars(result).items() if isinstance(value, list)]
         plain = result.to_json()
         assert json.loads(json.dumps(plain)) == plain
         assert plain.keys() == {field.name for field in fields(result)}
 
 
-def test_plans_say_where_the_section_comes(results: Results, tmp_path: Path) -> None:
+def test_plans_say_where_the_section_comes(results: SimpleNamespace, tmp_path: Path) -> None:
     plan = results.planned.plan
     assert plan is not None
     assert plan == results.added.plan

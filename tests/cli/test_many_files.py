@@ -13,7 +13,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -392,19 +391,6 @@ def test_nothing_waits_for_a_fifo_or_reads_a_device(
     assert (result.exit_code, result.stderr.splitlines()[-1], result.stdout) == (status, line.replace("OTHER", other), "")
 
 
-@contextmanager
-def nobody() -> Iterator[None]:
-    """The block runs without root's rights, if it had them."""
-    root = os.geteuid() == 0
-    if root:
-        os.setresuid(NOBODY, NOBODY, 0)
-    try:
-        yield
-    finally:
-        if root:
-            os.setresuid(0, 0, 0)
-
-
 OF_SEVERAL = ("add-section -j1", "remove -j1", "convert -j1 --sframe-version 2", "check -j1", "dump")
 
 
@@ -417,10 +403,15 @@ def test_a_file_that_may_not_be_read_is_refused_and_the_others_are_done(
     copy_of_program.parent.chmod(0o755)
     monkeypatch.chdir(copy_of_program.parent)
     copy_of_program.rename("secret").chmod(0)
-    if os.geteuid() == 0:
+    is_root = os.geteuid() == 0
+    if is_root:
         run(*command.replace("secret", "missing").split())  # imports what nobody may not be able to read
-    with nobody():
+        os.setresuid(NOBODY, NOBODY, 0)
+    try:
         result = run(*command.split())
+    finally:
+        if is_root:
+            os.setresuid(0, 0, 0)
     lines = ["sframegen: secret: Permission denied"]
     if "missing" in command:
         lines.append("sframegen: missing: No such file or directory")

@@ -119,27 +119,22 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: True), stdout=sys.stdout))
 
 
-@pytest.fixture
-def place(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    program = compile_c("int main(void) { return 0; }", "-Wl,--build-id")
-    one = compile_c("int one(void) { return 1; }", "-c", name="one.o")
-    for name, source in (("prog", program), ("-prog", program), ("other", program), ("a file", program), ("one.o", one)):
-        (tmp_path / name).write_bytes(source.read_bytes())
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root/prog").write_bytes(program.read_bytes())
-    return tmp_path
-
-
 def said(*arguments: str) -> list[str]:
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == ("missing" in arguments), done.output
     return [line for line in done.stderr.splitlines() if line.startswith("next: ")]
 
 
-@pytest.mark.usefixtures("place")
-def test_success_ends_with_what_to_do_next(request: pytest.FixtureRequest) -> None:
+def test_success_ends_with_what_to_do_next(
+    compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """On a terminal: not to pipes, not after a refusal, and not where it helps nobody."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "root").mkdir()
+    program = compile_c("int main(void) { return 0; }", "-Wl,--build-id").read_bytes()
+    for name in ("prog", "-prog", "other", "a file", "root/prog"):
+        (tmp_path / name).write_bytes(program)
+    (tmp_path / "one.o").write_bytes(compile_c("int one(void) { return 1; }", "-c", name="one.o").read_bytes())
     assert said("add-section", "-o", "piped", "prog") == []
     request.getfixturevalue("on_terminal")
     said("add-section", "-q", "one.o")

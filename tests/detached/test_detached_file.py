@@ -187,7 +187,6 @@ def test_damage_is_one_error_or_changes_nothing_but_the_section(program: Path, t
     for at in range(len(good)):
         with pytest.raises(FormatError):
             read_section(memoryview(good[:at]), "name", ours)
-    for at in range(len(good)):
         spoiled = bytearray(good)
         spoiled[at] ^= 0xFF
         with suppress(FormatError):

@@ -31,6 +31,8 @@ from sframegen.fleet.run_options import EngineError, Job, RunOptions
 from sframegen.fleet.sources.items import Item
 from tests.fleet.runs import PACKAGES, Watched, list_of, processes_below, rows, run, served, sockets_of
 
+pytest.importorskip("distributed")
+pytest.importorskip("pyarrow")
 pytestmark = pytest.mark.full
 
 KEY = "0" * 64
@@ -49,12 +51,6 @@ def answer(*arguments):
 
 dask_cluster.package_task.__code__ = (lambda *arguments: __import__("evil").answer(*arguments)).__code__
 """
-
-
-@pytest.fixture(autouse=True)
-def _extra() -> None:
-    pytest.importorskip("distributed")
-    pytest.importorskip("pyarrow")
 
 
 @contextmanager

@@ -49,12 +49,8 @@ from tests.fleet.runs import (
     write_tar,
 )
 
+pytest.importorskip("pyarrow")
 pytestmark = pytest.mark.full
-
-
-@pytest.fixture(autouse=True)
-def _extra() -> None:
-    pytest.importorskip("pyarrow")
 
 
 def written(out: Path) -> dict[str, int]:

@@ -20,16 +20,12 @@ from sframegen.fleet.sources.items import Item, is_url, join_below, make_absolut
 from sframegen.fleet.sources.listing import list_items, list_source
 from tests.fleet.runs import Handler, served, write_tar
 
+pytest.importorskip("fsspec")
+pytest.importorskip("debian")
 pytestmark = pytest.mark.full
 
 ELF = b"\x7fELF\2\1\1" + bytes(9) + b"\3\0\x3e\0" + bytes(100)  # as far as a list looks
 OBJECT = ELF[:16] + b"\1\0" + ELF[18:]
-
-
-@pytest.fixture(autouse=True)
-def _extra() -> None:
-    pytest.importorskip("fsspec")
-    pytest.importorskip("debian")
 
 
 def names(source: str) -> list[str]:

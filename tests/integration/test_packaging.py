@@ -152,7 +152,13 @@ def documented(start: str) -> str:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return with_sframegen(tmp_path_factory.mktemp("bin"))
+    """With this sframegen on PATH, by a program in a directory, and without what builds are given."""
+    program = tmp_path_factory.mktemp("bin") / "sframegen"
+    packages = shlex.quote(str(Path(sframegen.__file__).parents[1]))
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {shlex.quote(sys.executable)} -P -m sframegen "$@"\n')
+    program.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DEB_", "DH_", "RPM_"))}
+    return kept | {"PATH": f"{program.parent}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
 
 
 def run(command: list[str], directory: Path, environment: dict[str, str], *, status: int = 0) -> str:
@@ -383,16 +389,6 @@ def test_brp_sframe_fails_for_wrong_options(environment: dict[str, str], tmp_pat
 def test_brp_sframe_without_a_build_root(environment: dict[str, str], tmp_path: Path, root: str) -> None:
     script = place(environment, "--rpm-dir") + "/brp-sframe"
     assert run([script, "--strict"], tmp_path, environment | {"RPM_BUILD_ROOT": root}) == ""
-
-
-def with_sframegen(directory: Path) -> dict[str, str]:
-    """The environment, but with this sframegen on PATH, by a program in the directory, and without what builds are given."""
-    packages = shlex.quote(str(Path(sframegen.__file__).parents[1]))
-    program = directory / "sframegen"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {shlex.quote(sys.executable)} -P -m sframegen "$@"\n')
-    program.chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DEB_", "DH_", "RPM_"))}
-    return kept | {"PATH": f"{directory}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
 
 
 def place(environment: dict[str, str], option: str) -> str:
