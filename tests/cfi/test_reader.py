@@ -192,20 +192,13 @@ def test_terminators_in_the_middle_end_nothing(eh: bool) -> None:
     frames.plain_fde(cie, 0x4000, 16)
     frames.data += bytes(4)
     frames.plain_fde(cie, 0x5000, 16)
-    frames.data += bytes(8)
-    assert list(read_cfi_sections([frames.section()], AMD64).start) == [0x4000, 0x5000]
-
-
-def test_without_an_end_the_fde_count_tells_which_terminator_is_the_last() -> None:
-    frames = Frames()
-    cie = frames.cie()
-    frames.plain_fde(cie, 0x4000, 16)
-    frames.data += bytes(4)
-    frames.plain_fde(cie, 0x5000, 16)
-    frames.data += bytes(4) + b"what follows is no CFI"
-    section = frames.section()._replace(fde_count=2)
-    assert list(read_cfi_sections([section], AMD64).start) == [0x4000, 0x5000]
-    assert list(read_cfi_sections([section._replace(fde_count=0, data=bytes(4) + b"no CFI")], AMD64).start) == []
+    section = frames.section()
+    ended = section._replace(data=bytes(frames.data) + bytes(8))
+    assert list(read_cfi_sections([ended], AMD64).start) == [0x4000, 0x5000]
+    if eh:  # without an end the FDE count tells which terminator is the last
+        counted = section._replace(fde_count=2, data=bytes(frames.data) + bytes(4) + b"what follows is no CFI")
+        assert list(read_cfi_sections([counted], AMD64).start) == [0x4000, 0x5000]
+        assert list(read_cfi_sections([section._replace(fde_count=0, data=bytes(4) + b"no CFI")], AMD64).start) == []
 
 
 @for_each("version", [1, 3, 4])

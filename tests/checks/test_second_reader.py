@@ -283,13 +283,10 @@ def test_pyelftools_forgets_half_of_the_cfa_at_an_expression(after: bytes) -> No
     assert [at for at, _ in rows_of(functions)] == [0x1000, 0x1001, 0x1002, 0x1003, 0x1010]
 
 
-def test_pyelftools_drops_an_expression_at_the_end_of_a_cie() -> None:
+def test_pyelftools_drops_an_expression_at_the_end_of_a_cie_and_does_not_find_the_cie_of_64_bit_dwarf() -> None:
     frames = frames_of(b"\x41\x0d\x06", initial=b"\x0c\x1f\x10\x0f\x02\x8f\x08", ra=30)
     functions = functions_of(frames.section(), AARCH64)
     assert (dict(functions.unread), len(functions.start)) == ({pyelftools_cfi.LAST_ROW: 1}, 0)
-
-
-def test_pyelftools_does_not_find_the_cie_of_64_bit_dwarf() -> None:
     frames = Frames(dwarf64=True)
     frames.plain_fde(frames.cie(), 0x1000, 16)
     functions = functions_of(frames.section())

@@ -433,13 +433,9 @@ def test_cfi_comes_first(compile_c: Compiler, tmp_path: Path) -> None:
     assert again.note == "has it already"
 
 
-def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sframegen.code.whole_file.parallel_tasks.TASK_BYTES", 64)
-
-
 def test_processes_find_the_same(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many they are; and all are reported as they go on."""
-    small_tasks(monkeypatch)
+    monkeypatch.setattr("sframegen.code.whole_file.parallel_tasks.TASK_BYTES", 64)
     file = compile_c(ASSEMBLY, "-O1", "-fno-asynchronous-unwind-tables")
     told: list[tuple[int, int]] = []
     outputs = [tmp_path / name for name in "ab"]
@@ -452,7 +448,7 @@ def test_processes_find_the_same(compile_c: Compiler, tmp_path: Path, monkeypatc
 
 
 def test_a_process_that_dies_is_one_line(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_tasks(monkeypatch)
+    monkeypatch.setattr("sframegen.code.whole_file.parallel_tasks.TASK_BYTES", 64)
     this = os.getpid()
 
     def die(_context: object, _ranges: object) -> set[int]:

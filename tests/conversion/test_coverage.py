@@ -237,8 +237,6 @@ def test_padding_by_machine(machine: int, fill: str, padding: int) -> None:
 
 # -- whole files
 
-PROGRAM = '#include <stdio.h>\nint main(int argc, char **argv) { printf("%s %d\\n", argv[0], argc); return 0; }'
-
 
 def check(elf: ElfFile) -> CategoryBytes:
     coverage = coverage_of(elf)

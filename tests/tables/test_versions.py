@@ -285,12 +285,8 @@ def test_flexible_functions_are_cut_where_that_is_smallest(parts: list[tuple[lis
         sizes = {fde_type: len(encode_rule(rule, fde_type, AMD64, V3) or bytes(1 << 20)) + 1 for fde_type in FdeType}
         best = {one: min(best[one], best[other] + cost) + sizes[one] for one, other in zip(FdeType, reversed(FdeType), strict=True)}
     alone = lower_table(table_of(function), AMD64, V3)[0]
-    assert Encoder(alone, AMD64, V3).size_bytes == HEADER_SIZE + min(best.values()) + row_start_bytes(alone)
-
-
-def row_start_bytes(table: FunctionTable) -> int:
-    """Bytes of the starts of rows, beside one each."""
-    return sum((table.row_start[last - 1] > 0xFF) * (last - first) for first, last in pairwise(table.first_row))
+    wide_starts = sum((alone.row_start[last - 1] > 0xFF) * (last - first) for first, last in pairwise(alone.first_row))
+    assert Encoder(alone, AMD64, V3).size_bytes == HEADER_SIZE + min(best.values()) + wide_starts
 
 
 def test_what_no_search_finds_is_not_carried_over() -> None:

@@ -398,9 +398,6 @@ def test_files_are_in_use_for_a_while_after_they_were_unmapped() -> None:
     assert processes.files_in_use() == set()
 
 
-NOBODY = 4_194_303  # no process has this number here
-
-
 @pytest.fixture
 def files() -> Iterator[TracedFiles]:
     found = TracedFiles()
@@ -427,7 +424,7 @@ def later(path: Path) -> int:
 
 
 def place(path: Path, when: int) -> ProcessMapping:
-    return ProcessMapping(NOBODY, 0x1000, 0x2000, str(path), when)
+    return ProcessMapping(OTHER, 0x1000, 0x2000, str(path), when)
 
 
 def test_a_path_of_a_process_that_ended_is_opened_if_it_is_the_same_inode(library: Path) -> None:
@@ -462,7 +459,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         Opener().open(FileKey(0, 0, 1), place(tmp_path / "none", 1))
     with pytest.raises((OSError, FormatError)):
-        Opener().open(FileKey(0, 0, 1), ProcessMapping(NOBODY, 0, 1, "//anon", 1))
+        Opener().open(FileKey(0, 0, 1), ProcessMapping(OTHER, 0, 1, "//anon", 1))
 
 
 def own_row() -> tuple[FileKey, ProcessMapping]:
@@ -487,7 +484,7 @@ def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_oth
     major = os.major
     monkeypatch.setattr("os.major", lambda device: major(device) + 7)
     os.close(opener.open(key, where))
-    moved = where._replace(pid=NOBODY, time=monotonic_ns())
+    moved = where._replace(pid=OTHER, time=monotonic_ns())
     os.close(opener.open(key, moved))  # the device is known now
     with pytest.raises(FormatError, match="another file"):
         Opener().open(key, moved)

@@ -133,6 +133,7 @@ def test_folded() -> None:
     ]
     assert b"".join(encode_folded(named(stack("a;b@x", process="p;q", thread="p;q")))) == b"p:q;a:b 1\n"
     assert b"".join(encode_folded(named(stack("", process="p", thread="p")))) == b"p 1\n"
+    assert b"".join(format_of("a.txt").encode(named(stack("f@a", process="", thread="", pid=9)))) == b"9;f 1\n"
 
 
 NONE = -1 << 40  # less than any memory
@@ -228,12 +229,6 @@ def written(profile: NamedProfile, ending: str, folder: Path) -> bytes:
     return path.read_bytes()
 
 
-def hostile() -> NamedProfile:
-    frames = [NamedFrame(text, text, f"/{text}", number, FrameKind.USER) for number, text in enumerate(HOSTILE)]
-    huge = NamedFrame("f" * 10_000_000, "o", "/o", 1, FrameKind.USER)
-    return named(stack_of([*frames, huge], process=HOSTILE[0], thread=HOSTILE[0]))
-
-
 def test_where_no_file_can_be_made_is_known_before_sampling(tmp_path: Path) -> None:
     check_target(str(tmp_path / "new.html"))
     assert list(tmp_path.iterdir()) == []
@@ -246,7 +241,9 @@ def test_where_no_file_can_be_made_is_known_before_sampling(tmp_path: Path) -> N
 
 def test_without_samples_and_hostile_names(tmp_path: Path) -> None:
     """Every file is written, and the same again from the same profile; the page shortens long names."""
-    profile = hostile()
+    frames = [NamedFrame(text, text, f"/{text}", number, FrameKind.USER) for number, text in enumerate(HOSTILE)]
+    huge = NamedFrame("f" * 10_000_000, "o", "/o", 1, FrameKind.USER)
+    profile = named(stack_of([*frames, huge], process=HOSTILE[0], thread=HOSTILE[0]))
     for ending in FORMATS:
         written(named(), ending, tmp_path)
     assert [ending for ending in FORMATS if written(profile, ending, tmp_path) != written(profile, ending, tmp_path)] == []
@@ -325,28 +322,18 @@ def test_the_first_mapping_of_pprof_is_the_program(tmp_path: Path) -> None:
     assert (read[6][read[3][0][5][0]], read[3][0][1]) == ("/usr/bin/program", [1])
 
 
-def test_stacks_without_threads_and_names(tmp_path: Path) -> None:
-    write_profile(group_stacks(named(stack("f@a", process="", thread="", pid=9)), "comm"), str(tmp_path / "a.txt"))
-    assert (tmp_path / "a.txt").read_text() == "9;f 1\n"
-
-
 # -- profiles of many rows: files are written in parts, and have the same as those that are written at once
 
 FRAMES = [frame(f"a_function_with_a_long_name_{number}@program") for number in range(30)]
 
 
-def large_profile() -> NamedProfile:
-    stacks = []
+def test_files_have_all_samples() -> None:
+    stacks = [stack_of([], 1 << 40)]
     for number in range(2 * ROWS_IN_PART + 5):
         frames = [FRAMES[number // 30**place % 30] for place in range(1 + number % 4)]
         samples = 0 if number < ROWS_IN_PART + 1 or number % 3 == 0 else number
         stacks.append(stack_of(frames, samples, pid=1 + number % 9))
-    stacks.append(stack_of([], 1 << 40))
-    return named(*stacks, by="pid")
-
-
-def test_files_have_all_samples() -> None:
-    profile = large_profile()
+    profile = named(*stacks, by="pid")
     expected: Counter[tuple[str, ...]] = Counter()
     without_groups: Counter[tuple[str, ...]] = Counter()
     for one in stacks_in(profile):

@@ -418,31 +418,26 @@ def test_a_walk_waits_where_a_rule_may_come(where: str) -> None:
     assert (walker.walk(spans, start, SP, stack), depth(walker)) == (End.OUTERMOST, 2), "the frame pointer leads on"
 
 
-def with_words(table: DecodedTable, words: dict[int, int]) -> DecodedTable:
-    data = array("I", bytes(table.data))
-    for at, word in words.items():
-        data[at] = word
-    return table._replace(data=data.tobytes())
-
-
 def test_rows_and_rules_that_a_table_does_not_have_are_damage() -> None:
     """The first row's rule, and the rows of the first page, at the limit and one more."""
     table = table_of_rules([OUTERMOST])
     index, rows = 2 * table.index_at, 2 * table.rows_at
-    first, end = array("I", bytes(table.data))[index : index + 2]
+    data = array("I", bytes(table.data))
+    first, end = data[index : index + 2]
     last = table.rules - 1
     cases = [
-        ({rows: last << 16}, False),
-        ({rows: table.rules << 16}, True),
-        ({index + 1: table.rows}, False),
-        ({index + 1: table.rows + 1}, True),
-        ({index: end}, False),
-        ({index: end + 1}, True),
+        (rows, last << 16, False),
+        (rows, table.rules << 16, True),
+        (index + 1, table.rows, False),
+        (index + 1, table.rows + 1, True),
+        (index, end, False),
+        (index, end + 1, True),
     ]
     assert first == 0
-    for words, damaged in cases:
+    for at, word, damaged in cases:
         walker = CopyWalker(AMD64, lambda _: None)
-        walker.add_table(FILE, with_words(table, words))
+        changed = array("I", [*data[:at], word, *data[at + 1 :]])
+        walker.add_table(FILE, table._replace(data=changed.tobytes()))
         assert (end_of(walker, start_of({RSP: SP}, place(0)), b"") is End.DAMAGED_TABLE) is damaged
 
 

@@ -414,6 +414,7 @@ def test_code_that_returns_from_a_handler_is_known_by_itself(abi: Abi, context: 
 
 
 def test_mappings_of_the_kernels_text() -> None:
+    """A path cannot make a row: of the characters that end lines elsewhere, the kernel escapes the newline only."""
     text = (
         b"55d0a0000000-55d0a0001000 r-xp 00001000 fe:00 42                         /usr/bin/a b (deleted)\n"
         b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n"
@@ -423,24 +424,17 @@ def test_mappings_of_the_kernels_text() -> None:
     first, second, third = parse_mappings(text)
     assert first == Mapping(0x55D0A0000000, 0x55D0A0001000, True, False, True, 0x1000, "fe:00", 42, "/usr/bin/a b (deleted)")
     assert (second.path, second.writable, third.path) == ("", True, "[vdso]")
-
-
-def test_a_path_cannot_make_a_row() -> None:
-    """Of the characters that end lines elsewhere, the kernel escapes the newline only."""
     path = b"/a\r7ffd00000000-7ffd00002000 rw-p 00000000 00:00 0 [stack]"
     (only,) = parse_mappings(b"55d0a0000000-55d0a0001000 r-xp 00001000 fe:00 42 " + path + b"\n")
     assert only.path == path.decode()
 
 
 def test_a_stack_of_several_mappings() -> None:
-    """Parts may have other flags; what cannot be written is not a part."""
+    """Parts may have other flags; what cannot be written is not a part. Of mappings that overlap, the first counts."""
     mappings = Mappings([row(0, 4, "r"), row(4, 4, "rw"), row(8, 8, "rw"), row(16, 4, "rx"), row(20, 4, "rw")])
     stacks = [mappings.stack_at(address) for address in (3, 4, 8, 15, 16, 20, 24)]
     assert stacks == [None, *[(4, 16)] * 3, None, (20, 24), None]
     assert [mappings.covers(0, size) for size in (4, 24, 25)] == [True, True, False]
-
-
-def test_mappings_that_overlap() -> None:
     first, second, third = row(0, 8, "r"), row(4, 8, "rw"), row(8, 8, "rx")
     assert list(Mappings([third, second, first, row(20, 0, "r")])) == [first, third]
 
