@@ -123,6 +123,10 @@ class Program:
     def wait(self) -> None:
         line = self.line()
         assert line == b"here\n", line
+        for _ in range(10_000):  # then it sleeps in read(), if no other thread does so
+            if read_state(self.pid) == "S":
+                break
+            os.sched_yield()
 
     def go_on(self) -> None:
         assert self.process.stdin
@@ -153,9 +157,14 @@ class Program:
         self.process.communicate()
 
 
+def read_state(pid: int) -> str:
+    """`S` sleeping, `T` stopped, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def state_of(pid: int) -> str:
-    """`S` sleeping, `T` stopped, ... of a process that is not busy: what has been let go runs for a moment."""
-    while (state := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) == "R":
+    """Of a process that is not busy: what has been let go runs for a moment."""
+    while (state := read_state(pid)) == "R":
         pass
     return state
 
