@@ -756,6 +756,13 @@ def test_a_file_is_not_refused_because_of_times(root: Path, monkeypatch: pytest.
     assert os.strerror(errno.EBADF) not in add_tree(root).stderr
 
 
+def test_a_full_disk_is_a_failure(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+    result = add_tree("-j1", root)
+    assert (result.exit_code, "warning" in result.stderr) == (1, False)
+    assert os.strerror(errno.ENOSPC) in result.stderr
+
+
 def test_one_file_system(root: Path, tmp_path: Path) -> None:
     """A directory and a file from elsewhere are mounted, in a name space of the test's own."""
     other = Path("/dev/shm") / f"sframegen-{os.getpid()}"

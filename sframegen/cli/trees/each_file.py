@@ -10,13 +10,13 @@ import click
 
 from linker.existing.in_place import find_sframe_extents
 from sframegen.base.errors import FormatError
-from sframegen.base.one_file import FaultError
+from sframegen.base.one_file import DiedError, FaultError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, TypeVar
 from sframegen.cli.shared.command import CombinedValue, PartOption, combine_options
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, CommonOptions, verbose_option
 from sframegen.cli.shared.file_kinds import refuse_package
 from sframegen.cli.shared.many_files import attempt_files
-from sframegen.cli.shared.output import Directory, Refused, Run, describe_error, note
+from sframegen.cli.shared.output import WRITE_ERRORS, Directory, Refused, Run, describe_error, note
 from sframegen.cli.shared.write_options import VERIFICATION, dry_run_option
 from sframegen.cli.trees.tree_files import Exclusions, Name, OpenTrees, find_linked_files
 from sframegen.detached.detached_file import is_detached
@@ -125,8 +125,7 @@ def _restore_directory_times(location: Location, times: dict[tuple[int, int], tu
     descriptor = location.open_parent()
     try:
         status = os.fstat(descriptor)
-        before = times.get((status.st_dev, status.st_ino))
-        if before is not None and before[1] != status.st_mtime_ns:
+        if (before := times.get((status.st_dev, status.st_ino))) and before[1] != status.st_mtime_ns:
             with suppress(OSError):
                 os.utime(descriptor, ns=before)
     finally:
@@ -136,7 +135,8 @@ def _restore_directory_times(location: Location, times: dict[tuple[int, int], tu
 def _report_refusal(run: Run, name: Name, error: Exception, tree: TreeOptions, common: CommonOptions) -> Refused:
     text = describe_error(error, name.full)
     run.reports.append(refused := Refused(name.full, text))
-    if tree.strict or isinstance(error, FaultError):
+    is_failure = isinstance(error, FaultError | DiedError) or getattr(error, "errno", None) in WRITE_ERRORS
+    if tree.strict or is_failure:
         run.report_finding(text)
     elif not common.quiet:
         note(f"warning: {text}")
