@@ -93,9 +93,7 @@ def assembled(compile_c: Compiler) -> Callable[[Machine, str], Assembled]:
 X86_CASES = {
     "push rax; pop rcx; ret": [X86_ENTRY, "sp+16 fp", X86_ENTRY],
     "push rbp; mov rbp, rsp; sub rsp, 64; leave; ret": [X86_ENTRY, "sp+16 fp@-16", "fp+16 fp@-16", X86_ENTRY],
-    "push rbx; push rbp; mov ebp, edi; pop rbp; pop rbx; ret": [
-        X86_ENTRY, "sp+16 fp", "sp+24 fp@-24", "sp+16 fp", X86_ENTRY,
-    ],
+    "push rbx; push rbp; mov ebp, edi; pop rbp; pop rbx; ret": [X86_ENTRY, "sp+16 fp", "sp+24 fp@-24", "sp+16 fp", X86_ENTRY],
     "sub rsp, 0x28; add rsp, 0x28; ret": [X86_ENTRY, "sp+48 fp", X86_ENTRY],
     "add rsp, -128; sub rsp, -128; ret": [X86_ENTRY, "sp+136 fp", X86_ENTRY],
     "lea rsp, [rsp - 24]; lea rsp, [rsp + 24]; ret": [X86_ENTRY, "sp+32 fp", X86_ENTRY],
