@@ -142,10 +142,10 @@ def plain(found: Match | None) -> tuple[int, int, bool, Rule] | None:
     return found and (found.start, found.size, found.kind.signal, found.rule)
 
 
-def filled(count: int = 7, *, room: int = 3, apart: int = 24) -> Process:
+def filled(count: int = 7, *, room: int = 3, apart: int = 24, rules: tuple[Rule, ...] = RULES) -> Process:
     process = Process(room=room)
     for number in range(count):
-        process.append(entry_of(16, apart * number, RULES[number % len(RULES)], AMD64, signal=number == 5))
+        process.append(entry_of(16, apart * number, rules[number % len(rules)], AMD64, signal=number == 5))
     return process
 
 
@@ -304,7 +304,7 @@ def test_entries_that_come_while_the_next_table_is_found_are_not_lost() -> None:
 def test_tables_that_begin_anew_are_read_anew() -> None:
     describer = filled().describer()
     describer.refresh()
-    fresh = filled(3, room=5, apart=40)
+    fresh = filled(3, room=5, apart=40, rules=RULES[2::-1])  # another first rule
     describer._memory = fresh.memory
     for pc in range(TEXT, TEXT + 130):
         assert plain(describer.look_up(pc)) == fresh.expected(pc)
