@@ -25,7 +25,7 @@ from sframegen.cli import commands
 from sframegen.cli.commands import COMMANDS, GROUPS, cli
 from sframegen.cli.removed_names import REMOVED, RENAMED
 from sframegen.cli.shared.adding_options import KEYWORD_OPTIONS
-from sframegen.cli.shared.command import Command
+from sframegen.cli.shared.command import MAX_WITHOUT_HEADINGS, Command
 from sframegen.cli.shared.output import Run
 from sframegen.program import build
 from tests import ROOT
@@ -276,6 +276,17 @@ def test_an_option_has_the_same_short_name_everywhere() -> None:
                     longs.setdefault(one, set()).add(name)
     assert {name: found for name, found in shorts.items() if len(found) > 1} == {}
     assert {name: found for name, found in longs.items() if len(found) > 1} == {}
+
+
+@ALL
+def test_help_has_examples_and_then_each_option_once_below_headings_if_they_are_many(path: str) -> None:
+    shown = CONTEXTS[path].get_help().partition("\nExamples:\n")[2]
+    lines = [line for one in command_of(path).examples for line in (f"  {one.purpose}:", f"      {one.line}")]
+    assert shown.startswith("\n".join([*lines, "", ""]))
+    assert max(map(len, lines)) <= 80
+    options = [max(one.opts, key=len) for one in OPTIONS[path] if not one.hidden]
+    assert ("\nOptions:\n" in shown) == (len(options) <= MAX_WITHOUT_HEADINGS)
+    assert sorted(re.findall(r"^  (?:-\w, )?(--[\w-]+)", shown, re.MULTILINE)) == sorted(options)
 
 
 def test_options_of_add_section_are_its_keywords() -> None:
