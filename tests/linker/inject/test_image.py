@@ -433,7 +433,7 @@ def test_a_segment_moves_with_its_bytes() -> None:
 @for_each(
     ("old", "new", "gaps", "grown"),
     [
-        (SEGMENT, SEGMENT._replace(p_filesz=0x107F, p_memsz=0x1080), (), True),
+        (SEGMENT, SEGMENT._replace(p_filesz=0x107F, p_memsz=0x1080, p_align=0x10), (), True),
         (SEGMENT, SEGMENT._replace(p_filesz=0x1080, p_memsz=0x1080), (), False),
         (SEGMENT, SEGMENT._replace(p_filesz=0x7F), (), False),
         (SEGMENT, SEGMENT._replace(p_memsz=0x8F), (), False),
@@ -441,6 +441,7 @@ def test_a_segment_moves_with_its_bytes() -> None:
         (FIRST, GROWN._replace(p_filesz=0x107F), GAPS, False),
         (FIRST, GROWN._replace(p_memsz=0x108F), GAPS, False),
         (FIRST, GROWN._replace(p_vaddr=0x40_0000), GAPS, False),
+        (FIRST, GROWN._replace(p_paddr=0x40_0000), GAPS, False),
         (FIRST._replace(p_paddr=0), GROWN._replace(p_paddr=(1 << 64) - 0x1000), GAPS, True),  # physical addresses wrap
     ],
 )

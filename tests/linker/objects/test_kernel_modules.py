@@ -204,16 +204,7 @@ IMAGE = """
     int work(int n) { int room[3] = {n}; return outside(room) + 1; }
     int start(int n) { return work(n) + enter(n) + elsewhere(n); }
 """
-IMAGE_FLAGS = (
-    "-O1",
-    "-g",
-    "-c",
-    "-fno-asynchronous-unwind-tables",
-    "-fno-unwind-tables",
-    "-fno-inline",
-    "-fno-pic",
-    "-mcmodel=large",
-)
+BUILD = ("-O1", "-g", "-c", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-inline", "-fno-pic", "-mcmodel=large")
 SCRIPT = """
     ENTRY(start)
     PHDRS { text PT_LOAD FLAGS(5); rest PT_LOAD FLAGS(7); }
@@ -247,7 +238,7 @@ class Image(NamedTuple):
 
 
 def image(machine: Machine, peers: Peers, directory: Path, words: dict[str, str], hyp: tuple[str, str]) -> Image:
-    flags = [flag for flag in IMAGE_FLAGS if machine is ARM64 or "mcmodel" not in flag]
+    flags = [flag for flag in BUILD if machine is ARM64 or "mcmodel" not in flag]
     made = machine.compiler(peers, directory)(IMAGE, *flags, name="image.o")
     text = SCRIPT.replace(*hyp)
     for word, meaning in words.items():
@@ -301,7 +292,7 @@ def test_code_that_changed_between_the_links_is_found(peers: Peers, tmp_path: Pa
     section, more = tmp_path / "section.o", tmp_path / "more"
     add_section(kernel.link("first"), object_file=section)
     more.mkdir()
-    other = ARM64.compiler(peers, more)("int first(int n) { return n * 3; }", *IMAGE_FLAGS, name="more.o")
+    other = ARM64.compiler(peers, more)("int first(int n) { return n * 3; }", *BUILD, name="more.o")
     vmlinux = kernel._replace(object=other).link("vmlinux", kernel.object, section)
     assert invoke("check", "--consumer", "arm64-kernel", vmlinux).exit_code == 1
 
