@@ -115,19 +115,15 @@ def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.UndoRecord
     table_fields = {field: getattr(elf.header, field) for field in ("e_phoff", "e_phnum", "e_shoff", "e_shnum", "e_shstrndx")}
     expected = [shift_segment(record.gaps, s) for s in original.segments if s.p_type not in CHANGING_SEGMENTS]
     changeable, executable = find_changeable_ranges(original, elf), find_code_ranges(original, elf)
+    end_of_loads = max((s.p_offset + s.p_filesz for s in original.segments if s.p_type == PT.LOAD and s.p_filesz), default=0)
     return (
         original.header._replace(**table_fields) == elf.header
         and all(segment in elf.segments for segment in expected)
         and keeps_loads(original, elf, record)
-        and all(gap.at == 0 or gap.at >= end_of_loads(original) for gap in record.gaps)
+        and all(gap.at == 0 or gap.at >= end_of_loads for gap in record.gaps)
         and not any(find_gaps(changeable, offset, offset + len(data)) for offset, data in record.overwritten)
         and not any(find_overlapping(executable, offset, offset + len(data)) for offset, data in record.overwritten)
     )
-
-
-def end_of_loads(elf: ElfFile) -> int:
-    """Return the file offset after the bytes of all PT_LOADs. Except at offset 0, gaps only open after it."""
-    return max((s.p_offset + s.p_filesz for s in elf.segments if s.p_type == PT.LOAD and s.p_filesz), default=0)
 
 
 def find_code_ranges(original: ElfFile, elf: ElfFile) -> list[Extent]:

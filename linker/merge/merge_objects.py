@@ -124,12 +124,14 @@ def partial_link(
     messages = _parse_messages(errors)
     missing = [noun for noun, file in (("object", output), ("map", map_file)) if not file.exists()]
     if run.returncode or missing:
-        reason = f"-r failed: {_describe_status(run.returncode)}" if run.returncode else f"-r wrote no {' and no '.join(missing)}"
+        status = run.returncode
+        how = f"exit status {status}" if status >= 0 else f"killed by signal {-status} ({signal.strsignal(-status)})"
+        reason = f"-r failed: {how}" if status else f"-r wrote no {' and no '.join(missing)}"
         link_error = FormatError(reason, file=os.fsdecode(linker))
         link_error.__notes__ = errors.splitlines()
         raise link_error
     with errors_naming(str(directory)):
-        argument_file.write_bytes(bytes(1 << 16))  # raises OSError on a full disk: GNU ld then cuts off the map, and succeeds
+        (directory / "room").write_bytes(bytes(1 << 16))  # an OSError on a full disk, where GNU ld cuts off the map
     return PartialLink(output, map_file, messages)
 
 
@@ -137,10 +139,6 @@ def _parse_messages(text: str) -> list[str]:
     """Return the linker's messages, a line each. lld begins continuation lines with `>>>`."""
     messages = text.replace("\n>>> ", ": ").splitlines()
     return [line for line in messages if line and "sframe" not in line.lower()]
-
-
-def _describe_status(status: int) -> str:
-    return f"exit status {status}" if status > 0 else f"killed by signal {-status} ({signal.strsignal(-status)})"
 
 
 def _quote_argument(path: str) -> str:

@@ -197,8 +197,9 @@ def sum_summaries(file: str, summaries: Sequence[Summary]) -> Summary:
 
 
 def format_categories(fates: CategoryBytes) -> list[str]:
-    """Return a line for all executable bytes, and one for each category that has any."""
-    categories = [(GROUP_LABELS[group], *item) for group, counts in fates.items() for item in _order_categories(group, counts)]
+    """Return a line for all executable bytes, and one for each category that has any; reasons for leaving code out by frequency."""
+    ordered = {group: sort_by_count(counts) if group == "left_out" else counts.items() for group, counts in fates.items()}
+    categories = [(GROUP_LABELS[group], *item) for group, items in ordered.items() for item in items]
     total_bytes = sum(size for *_, size in categories)
     width = len(f"{total_bytes:,}")
     lines = [f"  {size:{width},} {100 * size / total_bytes:6.2f} %  {group}: {fate}" for group, fate, size in categories if size]
@@ -212,8 +213,3 @@ def sum_categories(summaries: Iterable[Summary]) -> CategoryBytes:
         for group, counts in summary.fates.items():
             sums.setdefault(group, Counter()).update(counts)
     return sums
-
-
-def _order_categories(group: str, counts: dict[str, int]) -> list[tuple[str, int]]:
-    """Return the categories of a group with their bytes: reasons for leaving code out by frequency, others in their fixed order."""
-    return sort_by_count(counts) if group == "left_out" else list(counts.items())

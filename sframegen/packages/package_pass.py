@@ -6,9 +6,11 @@ file, the entry has its contents in the new package. No file is ever written und
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import posixpath
+import shutil
 from contextlib import contextmanager
 from functools import partial
 from hashlib import file_digest
@@ -102,6 +104,14 @@ class ChangedFiles:
         return FileSums(path.stat().st_size, digests)
 
 
+def _is_full(directory: str) -> bool:
+    try:
+        disk = shutil.disk_usage(directory)
+    except OSError:
+        return False
+    return disk.free == 0 < disk.total  # some file systems have no sizes
+
+
 class Pass:
     """A context manager for one pass over a package: checks limits, visits ELF files, and makes the report."""
 
@@ -128,7 +138,8 @@ class Pass:
     def __exit__(self, _type: object, error: object, _traceback: object) -> None:
         """Remove the private files. Raises StepError in place of an OSError that one of them caused, such as a full disk."""
         with self._directory as name:
-            if isinstance(error, OSError) and (str(error.filename).startswith(name) or not os.statvfs(name).f_bavail):
+            is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC and _is_full(name)
+            if isinstance(error, OSError) and (is_full or str(error.filename).startswith(name)):
                 raise StepError(error.errno, f"temporary files in {name}: {error.strerror}") from error
 
     def private_path(self, name: str) -> Path:

@@ -415,7 +415,7 @@ def test_sections_that_are_not_what_they_are_called() -> None:
     code = FIRST + LAZY_ENTRY
     assert len(find_plt(file_with(".plt", code, flags=SHF.ALLOC), AMD64).make_functions()) == 0
     assert len(find_plt(file_with(".plt", code, address=(1 << 64) - len(code)), AMD64).make_functions()) == 2
-    with pytest.raises(FormatError, match=r"\.plt: 0x4000001 bytes at address 0x1000: no PLT"):
+    with pytest.raises(FormatError, match=r"\.plt: 0x400001 bytes at address 0x1000: no PLT"):
         find_plt(file_with(".plt", bytes(MAX_SECTION_SIZE + 1)), AMD64).make_functions()
     with pytest.raises(FormatError, match=r"\.plt: 0x20 bytes at address 0xfffffffffffffff0: no PLT"):
         find_plt(file_with(".plt", code, address=(1 << 64) - 16), AMD64).make_functions()

@@ -159,6 +159,8 @@ def test_a_full_disk_of_private_files_is_named() -> None:
     file = package.private_path("changed-1")
     with pytest.raises(OSError, match=f"temporary files in {file.parent}: full"), package:
         raise OSError(errno.ENOSPC, "full", str(file))
+    with pytest.raises(OSError, match=r"^.Errno 28. full"), package:  # its directory is gone
+        raise OSError(errno.ENOSPC, "full")
 
 
 def test_names_with_control_characters_and_endless_ones(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sframegen.cli.shared.command import CombinedValue, PartOption, combine_opti
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, CommonOptions, verbose_option
 from sframegen.cli.shared.file_kinds import refuse_package
 from sframegen.cli.shared.many_files import attempt_files
-from sframegen.cli.shared.output import WRITE_ERRORS, Directory, Refused, Run, describe_error, note
+from sframegen.cli.shared.output import RESOURCE_ERRORS, WRITE_ERRORS, Directory, Refused, Run, describe_error, note
 from sframegen.cli.shared.write_options import VERIFICATION, dry_run_option
 from sframegen.cli.trees.tree_files import Exclusions, Name, OpenTrees, find_linked_files
 from sframegen.detached.detached_file import is_detached
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sframegen.cli.shared.command import Decorator
 
 T = TypeVar("T")
+SYSTEM_ERRORS = {*WRITE_ERRORS, *RESOURCE_ERRORS}
 
 
 class TreeOptions(NamedTuple):
@@ -135,7 +136,7 @@ def _restore_directory_times(location: Location, times: dict[tuple[int, int], tu
 def _report_refusal(run: Run, name: Name, error: Exception, tree: TreeOptions, common: CommonOptions) -> Refused:
     text = describe_error(error, name.full)
     run.reports.append(refused := Refused(name.full, text))
-    is_failure = isinstance(error, FaultError | DiedError) or getattr(error, "errno", None) in WRITE_ERRORS
+    is_failure = isinstance(error, FaultError | DiedError | MemoryError) or getattr(error, "errno", None) in SYSTEM_ERRORS
     if tree.strict or is_failure:
         run.report_finding(text)
     elif not common.quiet:

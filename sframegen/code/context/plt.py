@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
-MAX_SECTION_SIZE = 1 << 26  # bytes of a section: four million entries
+MAX_SECTION_SIZE = 1 << 22  # bytes of a section: 262,144 entries, whose addresses take 0.2 GB and a second
 
 
 class StubRun(NamedTuple):

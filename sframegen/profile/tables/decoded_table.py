@@ -30,7 +30,6 @@ from sframegen.stack.walking.step import numbers_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.base.columns import Column
     from sframegen.elf.ranges import Range
 
 PAGE_BITS = 8
@@ -84,7 +83,8 @@ def make_decoded_table(functions: FunctionTable) -> DecodedTable:
     if not len(functions):
         only_rules = bytes(ELEMENT_SIZE) + numbering.data
         return DecodedTable(0, 0, index_at=0, rows_at=1 + numbering.elements, rules_at=1, rows=0, rules=rules, data=only_rules)
-    order, rule_numbers = _order_by_start(functions.start), numbering.make_rule_numbers()
+    starts, rule_numbers = functions.start, numbering.make_rule_numbers()
+    order = array("I", range(len(starts))) if is_ascending(starts) else sort_indexes(starts, 0, len(starts))
     paginator = Paginator(functions.columns(), rule_numbers, order, max_bytes=MAX_TEXT_BYTES, max_repeated=MAX_REPEATED)
     paginator.measure()
     base, pages = paginator.base, paginator.pages
@@ -157,8 +157,3 @@ class _RuleNumbering:
             self.left_out += 1
             return 0
         return self.packed.setdefault(packed, len(self.packed))
-
-
-def _order_by_start(starts: array[int]) -> Column:
-    """Return the function numbers in the order of ascending starts."""
-    return array("I", range(len(starts))) if is_ascending(starts) else sort_indexes(starts, 0, len(starts))

@@ -118,10 +118,14 @@ class FileNames:
 
     @cached_property
     def _plt(self) -> Plt:
-        """Raises FormatError."""
-        from sframegen.code.context.plt import find_plt  # noqa: PLC0415 - few frames are in a PLT
+        """The PLT; empty if it is damaged. Raises FormatError for an unknown ABI."""
+        from sframegen.code.context.plt import Plt, find_plt  # noqa: PLC0415 - few frames are in a PLT
 
-        return find_plt(self._file, abi_of(self._file))
+        abi = abi_of(self._file)
+        try:
+            return find_plt(self._file, abi)
+        except FormatError:
+            return Plt(abi, [])
 
     @cached_property
     def _go_table(self) -> GoTable | None:

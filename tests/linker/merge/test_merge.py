@@ -310,7 +310,7 @@ def test_the_object_is_blamed_for_what_its_linker_stumbles_over(linked: Link) ->
 
 def test_no_map_is_trusted_that_a_full_disk_may_have_cut_off(linked: Link) -> None:
     linker = linked.directory / "filling"
-    linker.write_text(f"""#!/bin/sh\n{linked.peers.tool("ld")} "$@" && ln -sf /dev/full "${{3%/*}}/arguments"\n""")
+    linker.write_text(f"""#!/bin/sh\n{linked.peers.tool("ld")} "$@" && ln -sf /dev/full "${{3%/*}}/room"\n""")
     linker.chmod(0o755)
     with pytest.raises(OSError, match="No space left on device"):
         merge(linked.objects, linked.directory / "out.o", linker=str(linker))
