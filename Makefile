@@ -280,7 +280,7 @@ needs_benchmarks.profilers := git:git rg:ripgrep pgbench:postgresql
 needs_corpus.kernels := qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-arm x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu \
     aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
 needs_corpus.kernel_sections := qemu-system-aarch64:qemu-system-arm aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu clang-19:clang-19 ld.lld-19:lld-19 \
-    modinfo:kmod flex:flex bison:bison bc:bc
+    modinfo:kmod flex:flex bison:bison bc:bc llvm-objcopy-19:llvm-19
 needs_corpus.projects := /usr/include/gtest/gtest.h:libgtest-dev
 
 environment_benchmarks.backtrace := .venv/docs-tools
