@@ -3,7 +3,7 @@
 A layout says where the section and the program header table go. The section always follows the bytes of all segments.
 - front: a new segment loads the section. The table grows in place, over metadata that moves to the new segment: front_layout.py.
 - before: the table is on new pages before the first segment of a program with fixed addresses: before_layout.py.
-- tail: the table moves behind the section. The table and the section get a new segment each.
+- tail: the table moves behind the section, and each of them gets a new segment.
 - unloaded: no segment loads the section, so the table does not change.
 """
 

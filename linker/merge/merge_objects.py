@@ -123,12 +123,12 @@ def partial_link(
             raise
     messages = _parse_messages(errors)
     missing = [noun for noun, file in (("object", output), ("map", map_file)) if not file.exists()]
-    if run.returncode or missing:
-        status = run.returncode
+    if (status := run.returncode) or missing:
         how = f"exit status {status}" if status >= 0 else f"killed by signal {-status} ({signal.strsignal(-status)})"
         reason = f"-r failed: {how}" if status else f"-r wrote no {' and no '.join(missing)}"
         link_error = FormatError(reason, file=os.fsdecode(linker))
-        link_error.__notes__ = errors.splitlines()
+        for line in errors.splitlines():
+            link_error.add_note(line)
         raise link_error
     with errors_naming(str(directory)):
         (directory / "room").write_bytes(bytes(1 << 16))  # an OSError on a full disk, where GNU ld cuts off the map

@@ -175,7 +175,8 @@ def merge_sections(
             try:
                 check_all_objects(objects)
             except SframegenError as object_error:  # it tells more than the linker: which object cannot be read, and why
-                object_error.__notes__ = getattr(link_error, "__notes__", [])
+                for line in getattr(link_error, "__notes__", ()):
+                    object_error.add_note(line)
                 raise object_error from link_error
             raise
         merged = _merge_into(linked.output, options, writing, MergeInputs(inputs, linked.map_file, file))

@@ -119,10 +119,11 @@ class PackageProcess:
         self.temporary = mkdtemp(prefix="package-", dir=self.directory)
         self.printed = TemporaryFile()  # noqa: SIM115 - closed with the process
         self.pipe, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        inherited, memory, timeout = (child_end.fileno(), self.output.descriptor), self.options.memory, self.options.timeout
+        inherited = (child_end.fileno(), self.output.descriptor)
+        numbers = (*inherited, self.options.memory, self.options.timeout)
         with child_end:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, *map(str, (*inherited, memory, timeout)), self.output.path],
+                [sys.executable, "-P", "-c", PROGRAM, *map(str, numbers), self.output.path],
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 stdout=self.printed,

@@ -11,7 +11,7 @@ import io
 import os
 import posixpath
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import file_digest
 from hashlib import new as hash_of
@@ -104,12 +104,14 @@ class ChangedFiles:
         return FileSums(path.stat().st_size, digests)
 
 
-def _is_full(directory: str) -> bool:
-    try:
+def _is_due_to(directory: str, error: OSError) -> bool:
+    """Return True if the error names a file in the directory, or says that a file system is full, and the directory's is."""
+    if str(error.filename).startswith(directory):
+        return True
+    with suppress(OSError):  # the directory is gone
         disk = shutil.disk_usage(directory)
-    except OSError:
-        return False
-    return disk.free == 0 < disk.total  # some file systems have no sizes
+        return error.errno == errno.ENOSPC and disk.free == 0 < disk.total  # some file systems have no sizes
+    return False
 
 
 class Pass:
@@ -138,8 +140,7 @@ class Pass:
     def __exit__(self, _type: object, error: object, _traceback: object) -> None:
         """Remove the private files. Raises StepError in place of an OSError that one of them caused, such as a full disk."""
         with self._directory as name:
-            is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC and _is_full(name)
-            if isinstance(error, OSError) and (is_full or str(error.filename).startswith(name)):
+            if isinstance(error, OSError) and _is_due_to(name, error):
                 raise StepError(error.errno, f"temporary files in {name}: {error.strerror}") from error
 
     def private_path(self, name: str) -> Path:

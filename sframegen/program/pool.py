@@ -1,4 +1,4 @@
-"""A pool of processes that work on items. They end when no item is left; the caller gets each answer as soon as it is there."""
+"""A pool of processes that work on items, and end when no item is left. The caller can take each answer as soon as it is sent."""
 
 from __future__ import annotations
 

@@ -177,9 +177,7 @@ class JitTables:
         try:
             self._read_new()
         except FormatError as error:
-            if is_first or isinstance(
-                error, BudgetError
-            ):  # nothing was kept that could be wrong, or the next call goes on from here
+            if is_first or isinstance(error, BudgetError):  # nothing kept can be wrong, or the next call goes on from here
                 raise
             self._reset()
             self._read_new()

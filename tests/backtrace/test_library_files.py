@@ -1,4 +1,4 @@
-"""The C libraries as the package has them, and the object for LD_PRELOAD, whose answers are those of the functions behind it."""
+"""The C libraries as the package has them. The object for LD_PRELOAD answers as the functions do that it stands before."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def drop_in(compile_c: Compiler) -> Path:
 def test_traces_from_sections_are_those_of_the_functions_behind(
     preload: Path, sections: Path, drop_in: Path, tmp_path: Path, depth: int, known: int
 ) -> None:
-    """Half of them are of _Unwind_Backtrace, which walks 1,024 frames itself; then the function behind goes on."""
+    """Half of the traces are those of _Unwind_Backtrace, which walks 1,024 frames, and leaves the others to libgcc's function."""
     printed, answered, passed_on, _ = run(preload, with_section(drop_in, tmp_path), str(depth), libraries=sections)
     assert printed.endswith(" frames, 0 differences\n")
     assert (answered, passed_on) == (known, 24 - known)

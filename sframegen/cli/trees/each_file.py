@@ -136,8 +136,7 @@ def _restore_directory_times(location: Location, times: dict[tuple[int, int], tu
 def _report_refusal(run: Run, name: Name, error: Exception, tree: TreeOptions, common: CommonOptions) -> Refused:
     text = describe_error(error, name.full)
     run.reports.append(refused := Refused(name.full, text))
-    is_failure = isinstance(error, FaultError | DiedError | MemoryError) or getattr(error, "errno", None) in SYSTEM_ERRORS
-    if tree.strict or is_failure:
+    if tree.strict or isinstance(error, FaultError | DiedError | MemoryError) or getattr(error, "errno", None) in SYSTEM_ERRORS:
         run.report_finding(text)
     elif not common.quiet:
         note(f"warning: {text}")

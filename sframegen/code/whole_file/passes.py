@@ -103,9 +103,8 @@ def survey_without_cfi(
     windows = [(at, min(end, at + size)) for start, end in without_cfi for at in range(start, end, size)]
     for found in tasks.run(partial(_find_call_targets, context), windows, _range_size):
         likely_starts |= found
-    return _Passes(
-        context, starts | plt.entry_addresses(), tasks, _survey_swept, list(cut_at_starts(without_cfi, likely_starts)), proving=True
-    ).run()
+    parts = list(cut_at_starts(without_cfi, likely_starts))
+    return _Passes(context, starts | plt.entry_addresses(), tasks, _survey_swept, parts, proving=True).run()
 
 
 # -- the work of a process

@@ -1,7 +1,7 @@
 """The code patterns of each machine, by e_machine: padding, calls, code of runtimes and C libraries. forms.py has their meaning.
 
-Patterns begin with a fixed byte, because `re` finds one fast. A look-behind `(?<=...)` then checks the bytes before it, such as a
-prefix. It spans them and all bytes that have matched so far, most of them as dots. Comments name the instructions of each line.
+Each pattern begins with a fixed byte, which `re` finds quickly. A look-behind `(?<=...)` after it checks the bytes before it, such
+as a prefix, and has a dot for most bytes that have already matched. Comments name the instructions of each line.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ class _Symcache:
             return []
         return [
             ((frame.symbol or "")[:MAX_NAME], (frame.full_path or "")[:MAX_NAME], min(frame.line, MAX_LINE))
-            for frame in [*frames[:0:-1][: MAX_FRAMES - 1], *frames[:1]]  # of too many, those before the innermost are left out
+            for frame in _limit_frames(frames[::-1])
         ]
 
     def _version(self) -> bytes:
@@ -317,6 +317,11 @@ class _Symcache:
             return next(archive.iter_objects()).make_symcache()
         except (self._library.SymbolicError, StopIteration) as error:
             raise FormatError(f"symbolic cannot read its debug information: {error}", file=file.name) from None
+
+
+def _limit_frames(frames: list[Any]) -> Iterable[Any]:
+    """Return the frames; if there are more than MAX_FRAMES, leave out frames before the innermost one."""
+    return frames if len(frames) <= MAX_FRAMES else [*frames[: MAX_FRAMES - 1], frames[-1]]
 
 
 def _as_cffi_buffer(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi

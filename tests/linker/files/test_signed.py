@@ -1,4 +1,4 @@
-"""Signed files, and those with a checksum of themselves, are changed on demand only; those with data behind the image are not."""
+"""Signed files, and those with a checksum of themselves, are changed on demand only; those with data after the image are not."""
 
 from __future__ import annotations
 
